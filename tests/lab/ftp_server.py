@@ -16,7 +16,7 @@ with warnings.catch_warnings():
     # It stands on asyncore, which Python 3.11 calls deprecated.
     warnings.simplefilter("ignore", DeprecationWarning)
     from pyftpdlib.authorizers import DummyAuthorizer
-    from pyftpdlib.handlers import FTPHandler
+    from pyftpdlib.handlers import FTPHandler, TLS_FTPHandler
     from pyftpdlib.ioloop import IOLoop
     from pyftpdlib.servers import FTPServer
 
@@ -32,6 +32,8 @@ class FileServer:
         self.connections = 0
         self.thread: threading.Thread | None = None
         self.turns = 0
+        # Of the control and data connections, those that negotiated TLS.
+        self.handshakes = 0
         self.counted_logins: Counter[str] = Counter()
         self.counted_files: Counter[str] = Counter()
 
@@ -59,16 +61,28 @@ class FileServer:
     def anonymous_url(self) -> str:
         return f"ftp://127.0.0.1:{self.port}"
 
+    def url_of(self, scheme: str) -> str:
+        """The address with another scheme."""
+        return f"{scheme}{self.url.removeprefix('ftp')}"
+
 
 @contextmanager
 def running_ftp_server(
-    folder: Path, *, port: int = 0, server: FileServer | None = None
+    folder: Path,
+    *,
+    port: int = 0,
+    server: FileServer | None = None,
+    certificate: Path | None = None,
+    implicit: bool = False,
 ) -> Generator[FileServer]:
-    """The server of a folder. `server` continues the counts of an earlier one."""
+    """The server of a folder. `server` continues the counts of an earlier one. With a certificate
+    it refuses logins and data without TLS, which begins with AUTH, or with the first byte if it is
+    `implicit`."""
     server = server or FileServer(folder)
     logging.getLogger("pyftpdlib").setLevel(logging.CRITICAL)
+    kind = FTPHandler if certificate is None else _tls_handler(server, certificate, implicit)
 
-    class Handler(FTPHandler):
+    class Handler(kind):  # type: ignore[valid-type, misc]
         def on_connect(self) -> None:
             server.connections += 1
 
@@ -116,3 +130,28 @@ def running_ftp_server(
     finally:
         stopped.set()
         thread.join(10)
+
+
+def _tls_handler(server: FileServer, file: Path, implicit: bool) -> type[Any]:
+    class DataHandler(TLS_FTPHandler.dtp_handler):  # type: ignore[misc]
+        def handle_ssl_established(self) -> None:
+            server.handshakes += 1
+            super().handle_ssl_established()
+
+    class Handler(TLS_FTPHandler):  # type: ignore[misc]
+        certfile = str(file)
+        tls_control_required = tls_data_required = True
+        dtp_handler = DataHandler
+
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            if implicit and self.connected:
+                # RFC 4217 leaves this out; servers on port 990 protect the data, too.
+                self._prot = True
+                self.secure_connection(self.ssl_context)
+
+        def handle_ssl_established(self) -> None:
+            server.handshakes += 1
+            super().handle_ssl_established()
+
+    return Handler

@@ -65,7 +65,8 @@ class MailServer:
         if any(each.startswith("reject@") for each in envelope.rcpt_tos):
             return "554 5.7.1 this is spam"
         self.mails.append(envelope)
-        if session.ssl is not None:
+        # `session.ssl` is of STARTTLS only.
+        if session.ssl is not None or server.transport.get_extra_info("sslcontext") is not None:
             self.encrypted += 1
         return f"250 2.0.0 taken as {len(self.mails)}"
 

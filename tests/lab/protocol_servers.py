@@ -1,16 +1,24 @@
-"""Servers of seventeen protocols and a workflow that uses them all, with plain HTTP beside it. What
+"""Servers of nineteen protocols and a workflow that uses them all, with plain HTTP beside it. What
 a run counts by protocol must equal what the servers counted."""
 
 from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from tests.lab.brokers import Broker, NATSBroker, running_mosquitto, running_nats
+from tests.lab.brokers import (
+    Broker,
+    NATSBroker,
+    RabbitMQQueue,
+    eventually,
+    rabbitmq_queue,
+    running_mosquitto,
+    running_nats,
+)
 from tests.lab.databases import mariadb_database, on_mysql, on_postgres, postgres_database
 from tests.lab.echo_server import EchoServer, running_echo_server
 from tests.lab.ftp_server import FileServer, running_ftp_server
@@ -18,6 +26,7 @@ from tests.lab.graphql_server import GraphQLServer, running_graphql_server
 from tests.lab.grpc_server import EXAMPLES, GRPCServer, running_grpc_server
 from tests.lab.http2_server import HTTP2Server, running_http2_server
 from tests.lab.http3_server import HTTP3Server, running_http3_server
+from tests.lab.kafka_server import KafkaServer, running_kafka_server
 from tests.lab.mail_server import MailServer, running_mail_server
 from tests.lab.mongodb_server import MongoDBServer, running_mongodb_server
 from tests.lab.redis_server import OwnRedis, running_redis
@@ -30,6 +39,7 @@ SENT = b"what a file holds\n"
 WORKFLOW = """
 from squall import GraphQLResponse, GRPCResponse, HTTP2Response, HTTP3Response, Mutation, Proto
 from squall import SQL, Document, MongoDBResponse, MySQLResponse, PostgresResponse
+from squall import AMQPResponse, KafkaResponse
 from squall import Data, MQTTResponse, NATSResponse, RedisResponse, TCPResponse, UDPResponse
 from squall import Directory, Email, FileGlob, FTPResult, SFTPResult, SMTPResult
 from squall import Query, SSEResponse, WebsocketResponse, then
@@ -132,6 +142,14 @@ class Load(Workflow):
         return await self.client.nats.publish(url, "counted", "hello")
 
     @then()
+    async def send(self, url: URL = "{kafka}") -> KafkaResponse:
+        return await self.client.kafka.send(url, "{topic}", "hello", headers=dict(kind="shoe"))
+
+    @then()
+    async def deliver(self, url: URL = "{amqp}") -> AMQPResponse:
+        return await self.client.amqp.publish(url, "hello", key="{queue}")
+
+    @then()
     async def echo(self, url: URL = "{mqtt}") -> MQTTResponse:
         topic = "users/" + str(self.vu.id)
         await self.client.mqtt.subscribe(url, topic)
@@ -163,6 +181,8 @@ class ProtocolServers(NamedTuple):
     mail: MailServer
     ftp: FileServer
     sftp: SSHServer
+    kafka: KafkaServer
+    amqp: RabbitMQQueue
 
     def workflow(self, load: str, folder: Path) -> str:
         """The text of the file; what it names is put into the folder."""
@@ -189,6 +209,10 @@ class ProtocolServers(NamedTuple):
             "udp": self.echo.udp,
             "nats": self.nats.url,
             "mqtt": self.mqtt.url,
+            "kafka": self.kafka.url,
+            "topic": self.kafka.topic,
+            "amqp": self.amqp.url,
+            "queue": self.amqp.name,
         }
         return WORKFLOW.format(load=load, events=EVENTS, **urls)
 
@@ -200,7 +224,8 @@ class ProtocolServers(NamedTuple):
         sockets = {"redis", "tcp", "udp"}
         web = {"http", "http2", "http3", "websocket", "sse", "grpc"}
         files = {"smtp", "ftp", "sftp"}
-        assert set(found) == {*web, *databases, *sockets, *files, "nats", "mqtt"}
+        brokers = {"nats", "mqtt", "kafka", "amqp"}
+        assert set(found) == {*web, *databases, *sockets, *files, *brokers}
         made = workflow["starts"]["made"]
         assert made == workflow["iteration"]["ok"] > 0
         # Two steps of gRPC; GraphQL over HTTP/2 and HTTP/1.1; a transaction begins and commits;
@@ -228,8 +253,12 @@ class ProtocolServers(NamedTuple):
             self.echo.bytes_received / len("hello\n"),
             self.echo.datagrams,
             self.nats.counts()["in_msgs"],
+            self.amqp.waiting(),
         )
-        assert seen == (made,) * 19
+        assert seen == (made,) * 20
+        # The server writes down what it has a moment later.
+        eventually(lambda: len(self.kafka.messages), made)
+        assert {each["headers"] for each in self.kafka.messages} == {"kind=shoe"}
         attached = b64encode((EXAMPLES / "shop.proto").read_bytes())[:40]
         assert all(attached in bytes(mail.content or b"") for mail in self.mail.mails)
         for server in (self.ftp, self.sftp):
@@ -257,29 +286,29 @@ class ProtocolServers(NamedTuple):
 
 @contextmanager
 def running_protocol_servers() -> Generator[ProtocolServers]:
-    with (
-        TemporaryDirectory() as folder,
-        running_http2_server() as http2,
-        running_http3_server(Path(folder)) as http3,
-        running_websocket_server() as websocket,
-        running_event_server() as sse,
-        running_grpc_server() as grpc,
-        running_graphql_server() as graphql,
-        postgres_database() as postgres,
-        mariadb_database() as mysql,
-        running_mongodb_server() as mongodb,
-        running_redis() as redis,
-        running_echo_server() as echo,
-        running_nats() as nats,
-        running_mosquitto() as mqtt,
-        running_mail_server() as mail,
-        TemporaryDirectory() as pictures,
-        TemporaryDirectory() as documents,
-        running_ftp_server(Path(pictures)) as ftp,
-        running_ssh_server(Path(documents)) as sftp,
-    ):
-        on_postgres(postgres, "CREATE TABLE orders (number INTEGER)")
-        on_mysql(mysql, "CREATE TABLE orders (number INTEGER)")
-        web = http2, http3, websocket, sse, grpc, graphql
-        others = (postgres, mysql, mongodb, redis, echo, nats, mqtt, mail, ftp, sftp)
-        yield ProtocolServers(*web, *others)
+    with ExitStack() as stack:
+        begin = stack.enter_context
+        folders = [Path(begin(TemporaryDirectory())) for _ in range(3)]
+        servers = ProtocolServers(
+            http2=begin(running_http2_server()),
+            http3=begin(running_http3_server(folders[0])),
+            websocket=begin(running_websocket_server()),
+            sse=begin(running_event_server()),
+            grpc=begin(running_grpc_server()),
+            graphql=begin(running_graphql_server()),
+            postgres=begin(postgres_database()),
+            mysql=begin(mariadb_database()),
+            mongodb=begin(running_mongodb_server()),
+            redis=begin(running_redis()),
+            echo=begin(running_echo_server()),
+            nats=begin(running_nats()),
+            mqtt=begin(running_mosquitto()),
+            mail=begin(running_mail_server()),
+            ftp=begin(running_ftp_server(folders[1])),
+            sftp=begin(running_ssh_server(folders[2])),
+            kafka=begin(running_kafka_server()),
+            amqp=begin(rabbitmq_queue()),
+        )
+        on_postgres(servers.postgres, "CREATE TABLE orders (number INTEGER)")
+        on_mysql(servers.mysql, "CREATE TABLE orders (number INTEGER)")
+        yield servers

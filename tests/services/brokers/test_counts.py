@@ -1,4 +1,4 @@
-"""200 users send, and the broker has counted as many messages as they were told."""
+"""Many users send, and the broker has counted as many messages as they were told."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ USERS, EACH = 200, 5
 ALL = USERS * EACH
 
 
-async def _send(protocol: str, url: str, place: str, **options: Any) -> Any:
-    """The counters after all users have sent."""
+async def _send(protocol: str, url: str, place: str, *, count: int = USERS, **options: Any) -> Any:
+    """The counters after all users have sent `ALL` messages together."""
 
     async def sends(client: Any) -> None:
-        for _ in range(EACH):
+        for _ in range(ALL // count):
             response = await SENDING[protocol](client, url, place)
             assert response.ok, response.error
             assert response.timings.total_s > 0
 
-    async with users(protocol, USERS, **options) as clients:
+    async with users(protocol, count, **options) as clients:
         await asyncio.gather(*map(sends, clients))
         counters = counters_of(clients[0])
         assert (counters.sent, counters.answered, counters.messages_sent) == (ALL, ALL, ALL)
@@ -61,13 +61,14 @@ async def test_mqtt() -> None:
 
 
 @on_uvloop
-async def test_rabbitmq(amqp_url: str) -> None:
-    """In a pool: 200 connections would be the limit of a small server."""
+async def test_a_thousand_users_of_rabbitmq_share_a_pool(amqp_url: str) -> None:
+    """A thousand connections would be beyond the limit of a small server."""
     async with _queue(amqp_url) as (channel, queue):
-        counters = await _send("amqp", amqp_url, queue, connections="shared", pool_size=10)
+        pooled: Any = {"connections": "shared", "pool_size": 12}
+        counters = await _send("amqp", amqp_url, queue, count=1000, **pooled)
         told = await channel.queue_declare(queue, passive=True)
         assert told.message_count == ALL
-        assert counters.connections == 10
+        assert counters.connections == 12
 
 
 @on_uvloop

@@ -1,16 +1,24 @@
-"""What `self.client.kafka` does, against the Kafka gateway of SeaweedFS, which keeps no headers."""
+"""What `self.client.kafka` does, against the Kafka gateway of SeaweedFS, which keeps no headers,
+and against the mock cluster of librdkafka, which does."""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+import trustme
 
-from squall.api.errors import CallError
+from squall.api.errors import CallError, TransportError
+from squall.clients.brokers.kafka import KafkaProducer
+from squall.clients.calls.arrivals import LibraryOpening
+from squall.clients.http import HTTPShared
 from squall.clients.ping import ping
-from tests.lab.brokers import Broker
+from tests.lab.brokers import Broker, eventually
+from tests.lab.kafka_server import running_kafka_server, running_tls_proxy
 from tests.services.brokers.lab.users import counters_of, user, users
 from tests.services.http.lab.servers import on_uvloop
 
@@ -96,3 +104,78 @@ async def test_ping_shows_the_brokers(kafka_broker: Broker) -> None:
     result = await ping(kafka_broker.url)
     assert result.ok
     assert kafka_broker.url.removeprefix("kafka://") in result.render()
+
+
+@on_uvloop
+async def test_headers_arrive_with_the_message() -> None:
+    with running_kafka_server() as server:
+        async with users("kafka", 2) as (sender, receiver):
+            await receiver.poll(server.url, server.topic, wait="10ms")
+            headers = {"kind": "shoe", "raw": b"\xc3\xbc"}
+            sent = await sender.send(
+                server.url, server.topic, "hello", key="k", headers=headers, stamp=True
+            )
+            assert sent.ok, sent.error
+            found = await receiver.poll(server.url, server.topic, wait="60s")
+            message = found.message
+            assert (message.text, message.key, message.offset) == ("hello", b"k", sent.offset)
+            assert set(message.headers) == {"kind", "raw", "squall-sent"}
+            assert (message.headers["kind"], message.headers["raw"]) == ("shoe", "ü")
+            assert 0 < found.latencies[0] < 60
+            await asyncio.to_thread(eventually, lambda: len(server.messages), 1)
+            (seen,) = server.messages
+            assert seen["headers"].startswith("kind=shoe,raw=ü,squall-sent=")
+            assert (seen["key"], seen["value"]) == ("k", "hello")
+
+
+@on_uvloop
+async def test_producers_and_consumers_encrypt(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    ca = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(ca)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    with running_kafka_server() as server:
+        url = server.url.replace("kafka://", "kafkas://")
+        async with running_tls_proxy(server.port, tls) as proxy:
+            # The broker names its own address, which clear text could reach.
+            resolve = {("127.0.0.1", server.port): proxy.host}
+            async with users("kafka", 2, ca_file=str(ca), resolve=resolve) as (sender, receiver):
+                await receiver.poll(url, server.topic, wait="10ms")
+                assert (await sender.send(url, server.topic, "secret")).ok
+                found = await receiver.poll(url, server.topic, wait="60s")
+                assert found.message.text == "secret"
+            assert proxy.connections >= 2
+            async with user("kafka", resolve=resolve) as client:
+                with pytest.raises(TransportError):
+                    await client.send(url, server.topic, "x", timeout="2s")
+
+
+@pytest.mark.parametrize(
+    ("address", "wanted"),
+    [
+        ("kafka://ada:s%40ndal@{}", ("SASL_PLAINTEXT", "PLAIN", "ada", "s@ndal", False)),
+        (
+            "kafkas://ada:x@{}?mechanism=SCRAM-SHA-512",
+            ("SASL_SSL", "SCRAM-SHA-512", "ada", "x", True),
+        ),
+        ("kafkas://{}", ("SSL", "PLAIN", None, None, True)),
+    ],
+)
+@on_uvloop
+async def test_a_login_reaches_the_library(address: str, wanted: tuple[Any, ...]) -> None:
+    """No server with passwords can be installed here."""
+    shared = HTTPShared()
+    found = shared.address(address.format("127.0.0.1:9092"))
+    await shared.resolve(found.origin)
+    made = KafkaProducer(LibraryOpening(shared, found, 0, shared.counters_of("kafka")))
+    client = made.producer.client
+    seen = (
+        client._security_protocol,
+        client._sasl_mechanism,
+        client._sasl_plain_username,
+        client._sasl_plain_password,
+        client._ssl_context is not None,
+    )
+    assert seen == wanted
+    await made.producer.stop()

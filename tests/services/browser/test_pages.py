@@ -124,6 +124,65 @@ async def _until_it_fails(browser: Any) -> None:
         await browser.open("/")
 
 
+FAILING = """
+from squall import URL, PageResult, Workflow, step, then
+
+
+class Visitor(Workflow):
+    vus = 1
+    iterations = {iterations}
+
+    @step()
+    async def missing(self, url: URL = "/?status=404") -> PageResult:
+        return await self.client.browser.open(url)
+
+    @then()
+    async def wrong(self, url: URL = "/?size=100") -> PageResult:
+        page = await self.client.browser.open(url)
+        assert not page.ok, "not what this page should be"
+        return page
+
+
+class Hanging(Workflow):
+    vus = 1
+    iterations = 1
+
+    @step(timeout="500ms")
+    async def hangs(self, url: URL = "/?delay=30s") -> PageResult:
+        return await self.client.browser.open(url)
+"""
+
+
+def test_failed_steps_leave_their_first_screenshots(target: TargetHandle, tmp_path: Path) -> None:
+    most = 10
+    (tmp_path / "visitor.py").write_text(FAILING.format(iterations=most + 2))
+    command = [sys.executable, "-m", "squall", "run", "visitor.py", "--host", target.url, "-q"]
+    more = {"SQUALL_SCREENSHOTS": "shots/of run"}
+    done = subprocess.run(
+        [*command, "--workers", "1"], cwd=tmp_path, env=os.environ | more, capture_output=True
+    )
+    # No step of the two passed.
+    assert done.returncode in (98, 99), done.stderr
+    pictures = {path.name: path.read_bytes() for path in (tmp_path / "shots/of run").iterdir()}
+    numbers = range(1, most + 1)
+    wanted = {f"{step}-{number}.png" for step in ("missing", "wrong") for number in numbers}
+    assert set(pictures) == wanted | {"hangs-1.png"}
+    assert all(each.startswith(b"\x89PNG\r\n") for each in pictures.values())
+
+
+def test_a_folder_that_cannot_be_made_ends_the_run_before_it_begins(
+    target: TargetHandle, tmp_path: Path
+) -> None:
+    (tmp_path / "visitor.py").write_text(FAILING.format(iterations=1))
+    (tmp_path / "shots").write_text("a file")
+    command = [sys.executable, "-m", "squall", "run", "visitor.py", "--host", target.url, "-q"]
+    more = {"SQUALL_SCREENSHOTS": "shots"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | more, capture_output=True, text=True
+    )
+    assert done.returncode == 104 and "SQUALL_SCREENSHOTS=shots: File exists" in done.stderr
+
+
 def test_a_killed_process_leaves_no_browser_behind(target: TargetHandle, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

@@ -118,15 +118,15 @@ async def test_a_login_is_scram_and_a_refused_one_hides_the_password() -> None:
 
 
 @on_uvloop
-async def test_users_share_a_pool_within_its_limit(mongodb: MongoDBServer) -> None:
-    shared = HTTPShared(connections="shared", pool_size=4)
+async def test_a_thousand_users_share_a_pool_within_its_limit(mongodb: MongoDBServer) -> None:
+    shared = HTTPShared(connections="shared", pool_size=12)
     async with swept(shared) as http:
         url = shared.address(mongodb.url)
         await shared.resolve(url.origin)
-        clients = [client_of(HTTPClient(shared, number)) for number in range(100)]
+        clients = [client_of(HTTPClient(shared, number)) for number in range(1000)]
         await asyncio.gather(*(each.insert(url, "items", {}) for each in clients))
         http.close()
-    assert (len(mongodb.documents["items"]), mongodb.most_open) == (100, 4)
+    assert (len(mongodb.documents["items"]), mongodb.most_open) == (1000, 12)
 
 
 @on_uvloop

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from squall.api.errors import CallError, TransportError
 from squall.clients.http import HTTPShared
@@ -42,6 +43,34 @@ async def test_files_arrive_as_sent_over_one_control_connection(tmp_path: Path) 
         counters = shared.counters_of("ftp")
         assert (counters.sent, counters.answered, counters.connections) == (5, 5, 1)
         assert counters.bytes_received > len(big) < counters.bytes_sent
+
+
+@pytest.mark.parametrize("scheme", ["ftps", "ftpes"])
+@on_uvloop
+async def test_control_and_data_connections_are_encrypted(scheme: str, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    ca, pem, files = tmp_path / "ca.pem", tmp_path / "server.pem", tmp_path / "files"
+    authority.cert_pem.write_to_path(ca)
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(pem)
+    files.mkdir()
+    content = bytes(range(256)) * 512
+    with running_ftp_server(files, certificate=pem, implicit=scheme == "ftps") as server:
+        url = server.url_of(scheme)
+        async with swept(HTTPShared(ca_file=str(ca))) as http:
+            ftp = make_client("ftp", http)
+            assert (await ftp.put(url, "/a.bin", content)).ok
+            assert (await ftp.get(url, "/a.bin")).content == content
+            assert (await ftp.list(url, "/")).names == ("a.bin",)
+            # One control connection, and one for the data of each call.
+            assert (server.connections, server.handshakes) == (1, 4)
+        async with swept(HTTPShared()) as http:
+            with pytest.raises(TransportError, match="TLS: certificate verify failed"):
+                await make_client("ftp", http).get(url, "/a.bin")
+        if scheme == "ftpes":
+            async with swept(HTTPShared()) as http:
+                with pytest.raises(TransportError, match="login refused: 550"):
+                    await make_client("ftp", http).get(server.url, "/a.bin")
+    assert server.logins == {"ada": 1}
 
 
 @on_uvloop

@@ -96,6 +96,25 @@ async def test_login_and_starttls_are_part_of_connecting(tmp_path: Path) -> None
         assert PASSWORD not in repr([first, first.request, [vars_of(each) for each in shown]])
 
 
+@on_uvloop
+async def test_a_server_may_want_tls_from_the_first_byte(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    ca = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(ca)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    with running_mail_server(tls=tls, pipelining=True) as server:
+        url = f"smtps://127.0.0.1:{server.port}"
+        async with swept(HTTPShared(ca_file=str(ca))) as http:
+            smtp = make_client("smtp", http)
+            sent = [await smtp.send(url, PARTS) for _ in range(2)]
+            assert all(each.ok for each in sent)
+        async with swept(HTTPShared()) as http:
+            with pytest.raises(TransportError, match="TLS: certificate verify failed"):
+                await make_client("smtp", http).send(url, PARTS)
+        assert (server.encrypted, len(server.mails)) == (2, 2)
+
+
 def vars_of(exchange: Exchange) -> list[Any]:
     return [getattr(exchange, name) for name in Exchange.__slots__]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from itertools import count as numbers
 from typing import Any
 
@@ -186,7 +186,7 @@ _LIBRARY: Library[AMQPConnection] = Library(
     _open,
     abort=AMQPConnection.abort,
     close=lambda connection: connection.connection.close(),
-    is_open=lambda connection: connection.is_open,
+    is_open=lambda connection: connection.connection.is_opened,
     lost=(BrokerError,),
     reason=str,
 )
@@ -369,16 +369,16 @@ class AMQPClient:
         answer = await self._call(url, "OPEN CHANNEL", perform, None)
         return PingAnswer(str(answer.value), self._done(answer, ""))
 
-    async def _call(
+    def _call(
         self,
         url: Any,
         operation: str,
         perform: Any,
-        timeout: str | float | None,  # noqa: ASYNC109
+        timeout: str | float | None,
         sent: int = 0,
         *,
         subscribes: bool = False,
-    ) -> LibraryAnswer[Any]:
+    ) -> Coroutine[Any, Any, LibraryAnswer[Any]]:
         """The value of the answer is a `_Refusal` if the broker did not do what it was asked."""
 
         async def answered(connection: AMQPConnection) -> Any:
@@ -387,7 +387,7 @@ class AMQPClient:
             except BaseException as error:
                 return _refusal(connection, error)
 
-        return await self._calls.call(
+        return self._calls.call(
             url, operation, answered, timeout=timeout, sent=sent, subscribes=subscribes
         )
 
@@ -395,13 +395,9 @@ class AMQPClient:
         self, answer: LibraryAnswer[Any], queue: str, sent: int = 0, **fields: Any
     ) -> AMQPResponse:
         error = str(answer.value) if isinstance(answer.value, _Refusal) else ""
-        made: dict[str, Any] = {
-            "error": error,
-            "bytes_sent": sent,
-            "bytes_received": answer.received,
-            **fields,
-        }
-        return self._calls.done(AMQPResponse(*answer.stamps, queue=queue, **made))
+        return self._calls.done(
+            AMQPResponse(*answer.stamps, error, sent, answer.received, queue=queue, **fields)
+        )
 
 
 def _count(value: Any) -> int:

@@ -384,13 +384,9 @@ class MQTTClient:
     def _done(
         self, answer: LibraryAnswer[Any], error: str, sent: int, **fields: Any
     ) -> MQTTResponse:
-        made: dict[str, Any] = {
-            "error": error,
-            "bytes_sent": sent,
-            "bytes_received": answer.received,
-            **fields,
-        }
-        return self._calls.done(MQTTResponse(*answer.stamps, **made))
+        return self._calls.done(
+            MQTTResponse(*answer.stamps, error, sent, answer.received, **fields)
+        )
 
 
 async def _subscribed(connection: MQTTConnection, topic: str, qos: int) -> Inbox | str:

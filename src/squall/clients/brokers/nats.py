@@ -259,7 +259,7 @@ class NATSClient:
         if isinstance(answer.value, str):
             return self._done(answer, answer.value, len(data))
         self._calls.counters.messages_received += 1
-        messages = (received(answer.value, answer.stamps.ended),)
+        messages = (received(answer.value, answer.ended),)
         return self._done(answer, "", len(data), messages=messages)
 
     async def _request(
@@ -336,13 +336,9 @@ class NATSClient:
     def _done(
         self, answer: LibraryAnswer[Any], error: str, sent: int, **fields: Any
     ) -> NATSResponse:
-        made: dict[str, Any] = {
-            "error": error,
-            "bytes_sent": sent,
-            "bytes_received": answer.received,
-            **fields,
-        }
-        return self._calls.done(NATSResponse(*answer.stamps, **made))
+        return self._calls.done(
+            NATSResponse(*answer.stamps, error, sent, answer.received, **fields)
+        )
 
 
 async def _answered(connection: NATSConnection, made: Awaitable[T]) -> T | str:

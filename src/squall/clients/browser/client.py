@@ -1,7 +1,8 @@
 """The browser of one virtual user: `self.client.browser`.
 
 A user has one context with one page, made with its first call. A page that did not load in time is
-closed, since Chromium goes on loading it; the next call begins with a new one.
+closed, since Chromium goes on loading it; the next call begins with a new one. If screenshots of
+failed steps are wanted, such a page stays open until its screenshot is taken.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _MORE_TIME_S = 2.0
 class BrowserClient:
     """Opens and uses the page of one user."""
 
-    __slots__ = ("_context", "_counters", "_http", "_page", "_shared")
+    __slots__ = ("_context", "_counters", "_failed_page", "_http", "_page", "_picture", "_shared")
 
     def __init__(self, http: HTTPClient) -> None:
         self._http = http
@@ -45,7 +46,13 @@ class BrowserClient:
         self._counters = http.shared.counters_of("browser")
         self._context: BrowserContext | None = None
         self._page: Page | None = None
+        # Did not load, and is closed once its picture is taken.
+        self._failed_page: Page | None = None
+        # Being taken: the next call would change what it shows.
+        self._picture: asyncio.Task[None] | None = None
         http.companions = (*http.companions, self)
+        if _use_of(http.shared).screenshots is not None:
+            http.on_step_failed = self._step_failed
 
     @staticmethod
     def check(users: int, processes: int) -> None:
@@ -110,7 +117,7 @@ class BrowserClient:
         if wait not in WAITS:
             raise CallError(f"wait={wait!r}: write one of {', '.join(WAITS)}")
         if options.get("fresh"):
-            await self._leave_context()
+            self._leave_context()
         shared = self._shared
         address = shared.url(url).address
         limit_s = self._limit_s(options)
@@ -135,8 +142,8 @@ class BrowserClient:
 
         try:
             return await self._counted(action, address, limit_s, loaded)
-        except BaseException:
-            await self._leave_page()
+        except BaseException as error:
+            self._leave_page(failed=isinstance(error, TransportError))
             raise
 
     async def _acted(
@@ -170,6 +177,10 @@ class BrowserClient:
         if shared.closed or (started > shared.limit[0] and not shared.allows(started)):
             # The lease has ended: as if the task had been cancelled.
             raise asyncio.CancelledError
+        if self._picture is not None:
+            picture, self._picture = self._picture, None
+            await asyncio.wait([picture])
+            started = perf_counter()
         counters.sent += 1
         try:
             async with asyncio.timeout(limit_s + _MORE_TIME_S):
@@ -199,6 +210,8 @@ class BrowserClient:
         return outcome
 
     async def _ready_page(self) -> Page:
+        # The author's code went on after a failure.
+        self._leave_failed_page()
         page = self._page
         if page is not None and not page.is_closed():
             return page
@@ -210,25 +223,46 @@ class BrowserClient:
         self._page = page = await self._context.new_page()
         return page
 
-    async def _leave_page(self) -> None:
+    def _step_failed(self, step: str) -> None:
+        """Takes a picture of the page of a failed step."""
+        pictures = _use_of(self._shared).screenshots
+        page = self._failed_page or self._page
+        if pictures is not None and page is not None and not page.is_closed():
+            stops = self._failed_page is not None
+            self._picture = pictures.take(page, step, stops=stops) or self._picture
+        self._leave_failed_page()
+
+    def _leave_page(self, *, failed: bool) -> None:
+        self._leave_failed_page()
         page, self._page = self._page, None
+        if failed and _use_of(self._shared).screenshots is not None:
+            self._failed_page = page
+        elif page is not None:
+            self._end(page)
+
+    def _leave_failed_page(self) -> None:
+        page, self._failed_page = self._failed_page, None
         if page is not None:
-            self._end(page.close())
+            self._end(page)
 
-    async def _leave_context(self) -> None:
-        context, self._context, self._page = self._context, None, None
+    def _leave_context(self) -> None:
+        context, self._context, self._page, self._failed_page = self._context, None, None, None
         if context is not None:
-            self._end(context.close())
+            self._end(context)
 
-    def _end(self, ending: Awaitable[None]) -> None:
-        """Closes something in a task of its own, and keeps a reference until the task has ended."""
+    def _end(self, closed: Page | BrowserContext) -> None:
+        """Closes something in a task of its own, after the picture of it."""
+        picture = self._picture
 
         async def ended() -> None:
             try:
-                await ending
+                if picture is not None:
+                    await asyncio.wait([picture])
+                await closed.close()
             except Error:
                 return
 
+        # A task must not vanish before it has ended.
         tasks: set[asyncio.Task[None]] = self._shared.protocols.setdefault("ending pages", set())
         task = asyncio.get_running_loop().create_task(ended())
         tasks.add(task)
@@ -242,9 +276,8 @@ class BrowserClient:
         """The context lives as long as the user, whatever `connections` says."""
 
     def close(self) -> None:
-        context, self._context, self._page = self._context, None, None
-        if context is not None and not self._shared.closed:
-            self._end(context.close())
+        if not self._shared.closed:
+            self._leave_context()
 
 
 def _use_of(shared: HTTPShared) -> BrowserUse:

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from playwright.async_api import Browser, Error, Playwright, async_playwright
 
 from squall.api.errors import ConfigError
+from squall.clients.browser.screenshots import screenshots
 
 if TYPE_CHECKING:
     from squall.clients.http.shared import HTTPShared
@@ -178,6 +179,7 @@ class BrowserUse:
     def __init__(self, shared: HTTPShared) -> None:
         self.future: Any = None
         self.started = self.timeout_s = self.spent_s = 0.0
+        self.screenshots = screenshots()
         self.browser = browser_of_loop()
         self.browser.shares += 1
         self._shared = shared
@@ -191,6 +193,8 @@ class BrowserUse:
 
     async def _end(self) -> None:
         try:
+            if self.screenshots is not None:
+                await self.screenshots.finish()
             await self.browser.leave()
         finally:
             self._shared.live.discard(self)

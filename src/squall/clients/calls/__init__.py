@@ -38,6 +38,7 @@ To add a client:
    process for all users, such as a producer.
 4. A codec of its own makes a `DialedConnection` with `squall.clients.http.connect.dial` and keeps
    it in `Connections`. It counts `sent`, `replies`, `failed` and `cancelled` itself, asks
-   `may_send` before each call, and ends each with `done` or `failed`.
+   `shared.allows` before each call that begins after `shared.limit`, and ends each with `done` or
+   `failed`.
 5. Tests, a page and an example; the extra and its package in `pyproject.toml`.
 """

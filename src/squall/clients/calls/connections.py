@@ -177,10 +177,6 @@ class Connections(Generic[C]):
         if self.shared.connections == "shared":
             self._pool(conn.address).lose()
 
-    def may_send(self, now: float) -> bool:
-        """False once the lease of the share has ended; the call ends as if it were cancelled."""
-        return now <= self.shared.limit[0] or self.shared.allows(now)
-
     def done(self, response: Any) -> Any:
         """Notes how a call ended, for the step and for `--once`."""
         if self.plain:

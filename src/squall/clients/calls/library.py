@@ -9,10 +9,12 @@ cancelled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
 
 from squall.api.errors import CallError, TransportError
 from squall.clients.calls.address import PreparedAddress
@@ -53,29 +55,28 @@ class Library(Generic[L]):
     """Whether one connection of the process serves the calls of all users at the same time."""
 
 
-class CallText(NamedTuple):
+class CallText(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The text of a call, for messages."""
 
     address: str
     operation: str
 
 
-class Stamps(NamedTuple):
-    """The first fields of a `ProtocolResponse`."""
+class LibraryAnswer(msgspec.Struct, Generic[T], eq=False, gc=False):
+    """How a call ended: `Response(*answer.stamps, bytes_received=answer.received, ...)`."""
 
     source: CallText
     started: float
     first_byte: float
     ended: float
     connect_s: float
-
-
-class LibraryAnswer(NamedTuple, Generic[T]):
-    """How a call ended: `Response(*answer.stamps, bytes_received=answer.received, ...)`."""
-
-    stamps: Stamps
     value: T
     received: int
+
+    @property
+    def stamps(self) -> tuple[CallText, float, float, float, float]:
+        """The first fields of a `ProtocolResponse`."""
+        return self.source, self.started, self.first_byte, self.ended, self.connect_s
 
 
 class LibraryConnection(Generic[L]):
@@ -156,29 +157,19 @@ class LibraryConnection(Generic[L]):
         self.abort()
 
 
-class _RunningCall:
+class _RunningCall(msgspec.Struct, eq=False):
     """A call that the sweep may end."""
 
-    __slots__ = ("cancels", "drop", "future", "reason", "shared", "spent_s", "started", "timeout_s")
-
-    def __init__(
-        self,
-        shared: HTTPShared,
-        task: asyncio.Task[Any] | None,
-        drop: Callable[[], None] | None,
-        started: float,
-        timeout_s: float,
-        spent_s: float,
-    ) -> None:
-        self.shared = shared
-        self.future: Any = task
-        self.drop = drop
-        self.started = started
-        self.timeout_s = timeout_s
-        self.spent_s = spent_s
-        # Why it was ended.
-        self.reason = ""
-        self.cancels = 0
+    shared: HTTPShared
+    future: Any
+    """The task of the call."""
+    drop: Callable[[], None] | None
+    started: float
+    timeout_s: float
+    spent_s: float
+    reason: str = ""
+    """Why it was ended."""
+    cancels: int = 0
 
     def fail(self, reason: str, now: float) -> None:
         self.reason = self.reason or reason
@@ -222,8 +213,12 @@ class LibraryCalls(Generic[L]):
         sent: int = 0,
     ) -> LibraryAnswer[T]:
         """Performs one call on a connection of the user. `sent` are the bytes of its payload."""
-        limit_s = self._connections.limit_s(timeout)
-        held = await self._take(self._connections.address_of(url), operation, limit_s)
+        connections = self._connections
+        limit_s, address = connections.limit_s(timeout), connections.address_of(url)
+        # Most calls find one, and save two coroutines.
+        held = None if self._library.multiplexes else connections.idle(address)
+        if held is None:
+            held = await self._take(address, operation, limit_s)
         try:
             answer = await self._perform(held, operation, perform, limit_s, held.connect_s, sent)
         except BaseException:
@@ -243,20 +238,20 @@ class LibraryCalls(Generic[L]):
         limit_s = self._connections.limit_s(timeout)
         return await self._take(self._connections.address_of(url), operation, limit_s)
 
-    async def on(
+    def on(
         self,
         held: LibraryConnection[L],
         operation: str,
         perform: Callable[[L], Awaitable[T]],
         *,
-        timeout: str | float | None = None,  # noqa: ASYNC109
+        timeout: str | float | None = None,
         sent: int = 0,
-    ) -> LibraryAnswer[T]:
+    ) -> Coroutine[Any, Any, LibraryAnswer[T]]:
         """Performs one call on a connection that was taken. After an exception, drop it."""
-        limit_s = self._connections.limit_s(timeout)
-        answer = await self._perform(held, operation, perform, limit_s, 0.0, sent)
-        held.connect_s = 0.0
-        return answer
+        # The coroutine itself: one more between the author's and the library's would cost.
+        return self._perform(
+            held, operation, perform, self._connections.limit_s(timeout), 0.0, sent
+        )
 
     def idle(self, url: Any) -> LibraryConnection[L] | None:
         """An idle connection of the user, which stays idle; None if `call` must find one.
@@ -403,16 +398,21 @@ class LibraryCalls(Generic[L]):
         arrivals = held.arrivals
         task = asyncio.current_task()
         started = perf_counter()
-        if not self._connections.may_send(started):
+        if started > shared.limit[0] and not shared.allows(started):
+            # The lease of the share has ended: as if the task had been cancelled.
             raise asyncio.CancelledError
         multiplexes = self._library.multiplexes
         if not multiplexes:
             arrivals.first = 0.0
         received = arrivals.received
         drop = None if multiplexes else held.abort
+        # Of this call alone: others may use the connection before it ends.
+        connect_s, held.connect_s = held.connect_s, 0.0
         running = _RunningCall(shared, task, drop, started, limit_s, spent_s)
         shared.live.add(running)
-        shared.expect_timeout(limit_s, started + limit_s - spent_s)
+        if spent_s or limit_s != self.http.own_timeout_s:
+            # The sweep knows the limit of the step.
+            shared.expect_timeout(limit_s, started + limit_s - spent_s)
         counters.sent += 1
         counters.bytes_sent += sent
         try:
@@ -426,8 +426,9 @@ class LibraryCalls(Generic[L]):
         ended = arrivals.last if arrivals.last > started else perf_counter()
         first_byte = ended if multiplexes else (arrivals.first or ended)
         source = CallText(held.address.shown, operation)
-        stamps = Stamps(source, started, first_byte, ended, held.connect_s)
-        return LibraryAnswer(stamps, value, arrivals.received - received)
+        return LibraryAnswer(
+            source, started, first_byte, ended, connect_s, value, arrivals.received - received
+        )
 
     def _ended(
         self,

@@ -90,7 +90,7 @@ class FTPClient:
             data_connect_s=outcome.data_connect_s,
             transfer_s=outcome.transfer_s,
         )
-        if answer.stamps.connect_s:
+        if answer.connect_s:
             result.login_s = used[0].login_s
         return self._calls.done(result)
 

@@ -122,6 +122,9 @@ class FTPSession(aioftp.Client):
                 # The server ends the session (RFC 959, 5.4).
                 raise EOFError(f"the server closes the session: {code}") from error
             return FTPOutcome(int(code), message, f"{verb} refused: {code}")
+        except ssl.SSLCertVerificationError:
+            # It is a `ValueError`, too.
+            raise
         except ValueError as error:
             # A line that does not end, or an answer to EPSV without a port.
             raise EOFError("not an FTP answer") from error
@@ -243,6 +246,10 @@ async def open_session(opening: LibraryOpening) -> FTPSession:
     except StatusCodeError as error:
         session.drop()
         raise TransportError(_refusal(error)) from error
+    except ssl.SSLCertVerificationError:
+        # It is a `ValueError`, too.
+        session.drop()
+        raise
     except ValueError as error:
         session.drop()
         raise EOFError("not an FTP answer") from error

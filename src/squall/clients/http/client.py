@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast
@@ -125,6 +125,7 @@ class HTTPClient:
         "jar",
         "last",
         "limit",
+        "on_step_failed",
         "own_timeout_s",
         "plain",
         "pool",
@@ -143,6 +144,8 @@ class HTTPClient:
         self._remembered: Jar | None = None
         # The user's clients of other protocols, which stand on this one.
         self.companions: tuple[Companion, ...] = ()
+        # Called with the name of each step of the user that failed; set by one of these clients.
+        self.on_step_failed: Callable[[str], None] | None = None
         self.counters = shared.counters
         self.limit = shared.limit
         self.siblings = shared.siblings

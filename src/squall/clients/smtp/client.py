@@ -82,7 +82,7 @@ class SMTPClient:
             message=outcome.message,
             refused=outcome.refused,
         )
-        if answer.stamps.connect_s:
+        if answer.connect_s:
             result.login_s, result.tls_s = used[0].login_s, used[0].tls_s
         return self._calls.done(result)
 

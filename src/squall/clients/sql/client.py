@@ -128,9 +128,7 @@ class SQLClient:
             return self._response(text, answer)
         first = _FirstUse(held, how, text, values)
         answer = await calls.on(held, shown(text), first.perform, timeout=timeout, sent=len(text))
-        if first.prepare_s:
-            stamps = answer.stamps._replace(started=answer.stamps.started + first.prepare_s)
-            answer = answer._replace(stamps=stamps)
+        answer.started += first.prepare_s
         return self._response(text, answer, first.prepare_s)
 
     async def _one(

@@ -97,7 +97,7 @@ class SSHCalls:
         )
         if isinstance(result, SFTPResult):
             result.mode, result.modified = outcome.mode, outcome.modified
-        if answer.stamps.connect_s:
+        if answer.connect_s:
             result.login_s = used[0].login_s
         return self._calls.done(result)
 

@@ -80,6 +80,8 @@ class StepFailures:
             sent = _was_sent(error, last)
             row.fail(reason, seconds, sent, raised=raised, status=_status(last))
         self._sample(row.name, reason, error, last)
+        if http.on_step_failed is not None:
+            http.on_step_failed(row.name)
 
     def step_odd(self, row: Row, result: Any, http: HTTPClient) -> None:
         """Records a step that returned something other than its annotation says."""
@@ -113,7 +115,10 @@ class StepFailures:
     def custom(self, row: Row, result: Any, http: HTTPClient, planned: float) -> bool:
         """Records a result of an author's own type; true if it was successful."""
         if isinstance(result, CallResult) and result.protocol == row.protocol:
-            return self._client_result(row, result, planned)
+            passed = self._client_result(row, result, planned)
+            if not passed and http.on_step_failed is not None:
+                http.on_step_failed(row.name)
+            return passed
         if not isinstance(result, CustomResult):
             self.step_odd(row, result, http)
             return False

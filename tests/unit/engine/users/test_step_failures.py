@@ -30,7 +30,7 @@ class Scene:
         self.row: Row = recorder.add_row("home", protocol, [(200, 399)], planned=True)
 
     def fail(self, error: BaseException, last: Any = None, planned: float = 0.0) -> None:
-        client: Any = SimpleNamespace(last_exchange=lambda: last)
+        client: Any = SimpleNamespace(last_exchange=lambda: last, on_step_failed=None)
         self.row.begin()
         self.failures.step_failed(self.row, error, client, planned)
 
@@ -42,7 +42,7 @@ class Scene:
         }
 
 
-CLIENT: Any = SimpleNamespace(last_exchange=lambda: None)
+CLIENT: Any = SimpleNamespace(last_exchange=lambda: None, on_step_failed=None)
 """A client that made no call."""
 
 

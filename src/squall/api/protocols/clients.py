@@ -58,8 +58,8 @@ class Clients:
     udp: UDPVerbs
     websocket: WebsocketVerbs
 
-    # Every user has one, and most users speak HTTP/1 only: a slot for each protocol would be 2 MB of
-    # 10,000 users. The others are in the dict, which is made with the first of them.
+    # Every user has one, and most users speak HTTP/1 only: a slot for each protocol would be 2 MB
+    # of 10,000 users. The others are in the dict, which is made with the first of them.
     __slots__ = ("__dict__", "_make", "http")
 
     def __init__(self, http: HTTPVerbs, make: Callable[[str, Any], Any] | None = None) -> None:

@@ -65,6 +65,8 @@ def main() -> int:
         recorded: dict[str, int] = record.get("instructions_per_iteration", {})
         counted: dict[str, int] = {}
         holds: list[bool] = []
+        # The first run after a change compiles modules, which would spoil a difference.
+        subprocess.run(_command(nginx, CASES["get"], USERS), check=True, capture_output=True)
         for name in options.cases or CASES:
             counted[name] = round(instructions_per_iteration(nginx, CASES[name]))
             holds.append(_told(name, counted[name], recorded.get(name)))
@@ -96,14 +98,17 @@ def instructions_per_iteration(nginx: Nginx, case: Case) -> float:
 def _counted(nginx: Nginx, case: Case, iterations: int) -> int:
     """Instructions of one core process that makes so many iterations."""
     before = nginx.requests()
-    command = [sys.executable, "-m", "squall.engine.run.in_process", str(HERE / case.file)]
-    command += ["--host", nginx.tls_url if case.tls else nginx.url, "--insecure"]
-    command += ["--vus", str(USERS), "--iterations", str(iterations)]
-    instructions = _under_cachegrind(command)
+    instructions = _under_cachegrind(_command(nginx, case, iterations))
     requests = nginx.requests() - before
     if requests != iterations * case.requests:
         raise RuntimeError(f"{iterations} iterations of {case.file} sent {requests} requests")
     return instructions
+
+
+def _command(nginx: Nginx, case: Case, iterations: int) -> list[str]:
+    command = [sys.executable, "-m", "squall.engine.run.in_process", str(HERE / case.file)]
+    command += ["--host", nginx.tls_url if case.tls else nginx.url, "--insecure"]
+    return [*command, "--vus", str(USERS), "--iterations", str(iterations)]
 
 
 def _under_cachegrind(command: list[str]) -> int:

@@ -83,7 +83,8 @@ class Connector:
         if url.lane is None:
             return None
         conn = self.open.by_key.get((url.lane, self._place))
-        return conn if conn is not None and not conn.is_full else None
+        # `is_full`, without the call.
+        return None if conn is None or len(conn.streams) >= conn.most_streams else conn
 
     async def get(
         self, origin: Origin, timeout_s: float, spent_s: float

@@ -2,115 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, cast
-
 import h2.config
 import h2.connection
 import h2.events
 import h2.settings
-import hpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from squall.api.errors import TransportError
-from squall.api.http import HTTP2Response
-from squall.clients.http import HTTPShared
 from squall.clients.http.connection import Unanswered
-from squall.clients.http.encode import NO_OPENING
-from squall.clients.http.origin import Origin
-from squall.clients.http.request import Request
-from squall.clients.http2 import HTTP2Shared, frames
-from squall.clients.http2.connection import HTTP2Connection
+from squall.clients.http2 import frames
 from squall.clients.http2.header_blocks import request_block
-from squall.clients.http2.stream import NOT_HTTP2, Refused, Stream
-
-ORIGIN = Origin("http", "a", 80)
-OK = [(b":status", b"200"), (b"server", b"h2"), (b"content-length", b"2")]
-
-
-def request(method: str = "GET", body: bytes = b"") -> Request:
-    return Request(method, ORIGIN, b"/", NO_OPENING, [], b"", body)
-
-
-class Wire:
-    """A fake transport: what is written waits in `written`."""
-
-    def __init__(self) -> None:
-        self.written = bytearray()
-        self.closed = False
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    def close(self) -> None:
-        self.closed = True
-
-    abort = close
-
-    def get_extra_info(self, name: str) -> None:
-        return None
-
-
-class Pair:
-    """A connection, and a server of the package `h2` at its other end."""
-
-    def __init__(
-        self, *, greets: bool = True, shared: HTTPShared | None = None, **options: Any
-    ) -> None:
-        self.shared = shared or HTTPShared(**options)
-        self.gone: list[HTTP2Connection] = []
-        self.conn = HTTP2Connection(
-            self.shared, HTTP2Shared.of(self.shared), ORIGIN, self.gone.append
-        )
-        self.wire = Wire()
-        self.conn.connection_made(cast("asyncio.Transport", self.wire))
-        self.server = h2.connection.H2Connection(
-            h2.config.H2Configuration(client_side=False, header_encoding=None)
-        )
-        if greets:
-            self.server.initiate_connection()
-            self.deliver()
-            self.events()
-
-    def send(
-        self, method: str = "GET", body: bytes = b""
-    ) -> tuple[Stream, asyncio.Future[HTTP2Response]]:
-        sent = request(method, body)
-        return self.conn.send(sent, request_block(sent), sent.body, 60.0, 0.0)
-
-    def events(self) -> list[h2.events.Event]:
-        """What the server understands of the bytes written so far; answers of its own follow."""
-        self.conn._flush()  # pyright: ignore[reportPrivateUsage]
-        data, self.wire.written = bytes(self.wire.written), bytearray()
-        events = self.server.receive_data(data)
-        self.deliver()
-        return events
-
-    def deliver(self) -> None:
-        self.conn.data_received(self.server.data_to_send())
-
-    def raw(self, *parts: bytes) -> None:
-        self.conn.data_received(b"".join(parts))
-
-
-def run(body: Callable[[], Awaitable[Any]]) -> None:
-    async def main() -> None:
-        await body()
-
-    asyncio.run(main())
-
-
-def block(*pairs: tuple[bytes, bytes]) -> bytes:
-    return hpack.Encoder().encode(pairs)
-
-
-def failed(future: asyncio.Future[HTTP2Response]) -> TransportError:
-    error = future.exception()
-    assert isinstance(error, TransportError)
-    return error
+from squall.clients.http2.stream import NOT_HTTP2, Refused
+from tests.unit.clients.http2.lab.pair import OK, Pair, block, failed, request, run
 
 
 def test_exchanges_with_the_oracle_as_server() -> None:
@@ -423,79 +327,6 @@ def test_a_malformed_answer_fails_its_stream_only(answer: bytes) -> None:
         _, again = pair.send()
         pair.raw(frames.frame(frames.HEADERS, 5, 3, b"\x88"))
         assert again.result().ok
-
-    run(body)
-
-
-@pytest.mark.parametrize("padded", [False, True])
-def test_answers_whose_frames_are_mixed_in_one_packet(padded: bool) -> None:
-    """Streams 1, 3 and 5, and once more, when the blocks are known."""
-    # 200 and content-length 3, without an entry in the table; then a trailer.
-    head, trailer = b"\x88\x0f\x0d\x013", b"\0\1a\1b"
-
-    def part(stream_id: int, ends: int, content: bytes) -> bytes:
-        if padded:
-            return frames.frame(
-                frames.DATA, ends | frames.PADDED, stream_id, b"\2" + content + b"\0\0"
-            )
-        return frames.frame(frames.DATA, ends, stream_id, content)
-
-    async def body() -> None:
-        pair = Pair()
-        for one, two, six in ((1, 3, 5), (7, 9, 11)):
-            futures = [pair.send()[1] for _ in range(3)]
-            pair.events()
-            pair.raw(
-                frames.frame(frames.HEADERS, 4, one, head),
-                frames.frame(frames.HEADERS, 4, two, head),
-                part(two, 0, b"two"),
-                frames.frame(frames.HEADERS, 4, six, head),
-                part(six, 0, b"s"),
-                frames.frame(frames.HEADERS, 5, two, trailer),
-                part(six, 1, b"ix"),
-                part(one, 1, b"one"),
-            )
-            answers = [future.result() for future in futures]
-            assert [each.body for each in answers] == [b"one", b"two", b"six"]
-            assert [dict(each.trailers) for each in answers] == [{}, {"a": "b"}, {}]
-        assert not pair.conn.streams
-        counters = pair.shared.counters_of("http2")
-        assert (counters.answered, counters.failed) == (6, 0)
-
-    run(body)
-
-
-def test_known_blocks_change_the_table_of_every_connection() -> None:
-    async def body() -> None:
-        first = Pair()
-        for pair in (first, Pair(shared=first.shared)):
-            futures = [pair.send()[1] for _ in range(2)]
-            pair.events()
-            # "a: b" is added to the table in the head, "c: d" in the trailers.
-            pair.raw(
-                frames.frame(frames.HEADERS, 4, 1, b"\x88\x40\1a\1b"),
-                frames.frame(frames.HEADERS, 5, 1, b"\x40\1c\1d"),
-                frames.frame(frames.HEADERS, 4, 3, b"\x88\xbf"),
-                frames.frame(frames.HEADERS, 5, 3, b"\xbe"),
-            )
-            for future in futures:
-                assert dict(future.result().headers) == {"a": "b"}
-                assert dict(future.result().trailers) == {"c": "d"}
-
-    run(body)
-
-
-def test_no_known_head_may_stand_inside_another() -> None:
-    async def body() -> None:
-        pair = Pair()
-        for _ in range(2):
-            pair.send()
-        pair.events()
-        pair.raw(frames.frame(frames.HEADERS, 4, 1, b"\x88"))
-        pair.raw(frames.frame(frames.HEADERS, 1, 3, b"\x88"))
-        assert not pair.wire.closed
-        pair.raw(frames.frame(frames.HEADERS, 4, 3, b"\x88"))
-        assert pair.wire.closed
 
     run(body)
 

@@ -26,7 +26,17 @@ _BINARY_NAME = re.compile(r"[0-9A-Za-z_.-]+-bin")
 class MethodCall:
     """The method and options of a call. `block` lacks the deadline, which is its own field."""
 
-    __slots__ = ("_method", "_text", "accepted", "block", "encoding", "first", "origin", "url")
+    __slots__ = (
+        "_form",
+        "_method",
+        "_text",
+        "accepted",
+        "block",
+        "encoding",
+        "first",
+        "origin",
+        "url",
+    )
 
     method = "POST"
 
@@ -41,6 +51,8 @@ class MethodCall:
         self.url = url
         self.origin = url.origin
         self.encoding = encoding
+        # By what a prepared message keeps its bytes.
+        self._form = (url.target, encoding)
         self.accepted = accepted
         self._method = method
         lines = [
@@ -79,10 +91,10 @@ class MethodCall:
     def body(self, message: Any) -> bytes:
         """A message, encoded and with its length."""
         if message.__class__ is PreparedProtobuf:
-            known = message.framed.get((self.url.target, self.encoding))
+            known = message.framed.get(self._form)
             if known is None:
                 known = encoded(message.value, self._method, self.encoding)
-                message.framed[self.url.target, self.encoding] = known
+                message.framed[self._form] = known
             return known
         if message.__class__ is bytes:
             return framed(message, self.encoding)

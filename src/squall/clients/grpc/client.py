@@ -46,13 +46,15 @@ CallKey = tuple[PreparedURL, Any, Any, Any]
 
 
 class GRPCShared:
-    """What the gRPC clients of a share have in common: connections, and what calls look like."""
+    """What the gRPC clients of a share have in common: connections, and what calls look like.
+    `plain` has the calls without options, which need a shorter key."""
 
-    __slots__ = ("calls", "http2")
+    __slots__ = ("calls", "http2", "plain")
 
     def __init__(self, http: HTTPClient) -> None:
         self.http2 = HTTP2Shared.of(http.shared, "grpc")
         self.calls: dict[CallKey, MethodCall] = {}
+        self.plain: dict[PreparedURL, MethodCall] = {}
 
     @classmethod
     def of(cls, http: HTTPClient) -> GRPCShared:
@@ -65,13 +67,14 @@ class GRPCShared:
 class GRPCClient:
     """Makes the calls of one user."""
 
-    __slots__ = ("_calls", "_connector", "_counters", "_http", "_shared", "peer")
+    __slots__ = ("_calls", "_connector", "_counters", "_http", "_plain", "_shared", "peer")
 
     def __init__(self, http: HTTPClient) -> None:
         self._http = http
         self._shared = http.shared
         own = GRPCShared.of(http)
         self._calls = own.calls
+        self._plain = own.plain
         self._counters = own.http2.counters
         self._connector = Connector(own.http2, http.vu_index)
         # Address and port that answered last, if exchanges are shown.
@@ -84,7 +87,7 @@ class GRPCClient:
         """Sends one message and returns the response with its reply."""
         http = self._http
         if not options and type(url) is PreparedURL:
-            call = self._calls.get((url, None, None, None))
+            call = self._plain.get(url)
             conn = self._connector.free(url)
             if call is not None and conn is not None:
                 timeout_s = http.timeout_s if http.siblings else http.own_timeout_s
@@ -205,7 +208,10 @@ class GRPCClient:
             if is_kept:
                 if len(self._calls) >= _MOST_CALLS:
                     self._calls.clear()
+                    self._plain.clear()
                 self._calls[key] = call
+                if key[1:] == (None, None, None):
+                    self._plain[prepared] = call
         return call, timeout_s
 
     def _new_call(

@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from squall.clients.http2.stream import Stream
 
 
+def begin_body(conn: HTTP2Connection, stream: Stream, block: bytes, body: bytes) -> None:
+    """Sends a request whose frames do not fit into one write, or whose body comes later."""
+    ends = not body and stream.listener is None
+    conn.write(frames.header_frames(stream.id, block, conn.most_frame, ends=ends))
+    if body:
+        stream.unsent = body
+        send_body(conn, stream)
+
+
 def send_body(conn: HTTP2Connection, stream: Stream) -> None:
     """Sends what has room now; the rest waits in `blocked` until a window grows."""
     while stream.unsent:

@@ -21,13 +21,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from squall.api.errors import TransportError
-from squall.api.http import HTTP2Response
+from squall.api.http import HTTP2Response, ResponseHead
 from squall.clients.http.connection import Unanswered
 from squall.clients.http.failure_reasons import reason_of
 from squall.clients.http2 import frames
-from squall.clients.http2.bodies import send_body
+from squall.clients.http2.bodies import begin_body, send_body
 from squall.clients.http2.header_blocks import trace_block
 from squall.clients.http2.header_states import HeaderBlock, HeaderError
+from squall.clients.http2.peer_settings import apply_settings
 from squall.clients.http2.stream import Refused, Stream, StreamListener, no_http2_reason
 
 if TYPE_CHECKING:
@@ -39,7 +40,11 @@ if TYPE_CHECKING:
 # Larger header blocks are an attack or garbage.
 MOST_BLOCK_BYTES = 256 * 1024
 _WHOLE = frames.END_HEADERS | frames.END_STREAM
-_SIMPLE = frames.END_HEADERS | frames.PADDED | frames.PRIORITIZED
+# Kind and flags of the frames of most answers, each as one number.
+_HEAD = frames.HEADERS << 8 | frames.END_HEADERS
+_TRAILERS = frames.HEADERS << 8 | _WHOLE
+_FIRST_PART = frames.DATA << 8
+_WHOLE_BODY = frames.DATA << 8 | frames.END_STREAM
 
 
 class HTTP2Connection(asyncio.Protocol):
@@ -86,7 +91,7 @@ class HTTP2Connection(asyncio.Protocol):
         self.blocked: dict[int, Stream] = {}
         self._table = http2.states.first
         # Whether the next block must empty the table of the peer's decoder.
-        self._shrinks = False
+        self.shrinks = False
         self._rest = b""
         self._greeted = False
         # A header block that continues in the next frame: (stream, flags, parts).
@@ -132,19 +137,20 @@ class HTTP2Connection(asyncio.Protocol):
     ) -> tuple[Stream, asyncio.Future[HTTP2Response]]:
         """Starts an exchange. With a listener, `send_more` sends and ends its body."""
         stream = self.spare.pop() if self.spare else Stream(self)
-        stream_id = self.next_id
+        stream.id = stream_id = self.next_id
         self.next_id = stream_id + 2
-        if self.next_id > frames.LARGEST_STREAM:
+        if stream_id >= frames.LARGEST_STREAM:
             self.drain()
-        stream.id = stream_id
         stream.source = source
         stream.timeout_s = timeout_s
         stream.spent_s = spent_s
         stream.future = future = self.create_future()
-        if self._shrinks:
+        # Also without a body: updates for this stream must not add to the window of a former one.
+        stream.window = self.first_window
+        if self.shrinks:
             # A table size of 0; the tables of both sides agree from here on.
             block = b"\x20" + block
-            self._shrinks = False
+            self.shrinks = False
         shared = self.shared
         if shared.traces:
             block += trace_block(block)
@@ -153,30 +159,21 @@ class HTTP2Connection(asyncio.Protocol):
             self._withhold(stream)
         self.streams[stream_id] = stream
         self.counters.sent += 1
-        # Also without a body: updates for this stream must not add to the window of a former one.
-        stream.window = self.first_window
-        most, size = self.most_frame, len(body)
-        if listener is not None:
-            stream.listener = listener
-            self.write(frames.header_frames(stream_id, block, most, ends=False))
+        most, size, length = self.most_frame, len(body), len(block)
+        stream.listener = listener
+        if listener is not None or length > most:
+            begin_body(self, stream, block, body)
         elif not size:
-            if len(block) <= most:
-                opening = frames.frame_opening(frames.HEADERS, _WHOLE, len(block))
-                self.write(opening + frames.pack_id(stream_id) + block)
-            else:
-                self.write(frames.header_frames(stream_id, block, most, ends=True))
-        elif len(block) <= most >= size and size <= self.send_window and size <= stream.window:
+            self.write(frames.pack_head(length << 8 | frames.HEADERS, _WHOLE, stream_id) + block)
+        elif size > most or size > self.send_window or size > stream.window:
+            begin_body(self, stream, block, body)
+        else:
             # All of it at once: the usual request with a body.
             self.send_window -= size
             stream.window -= size
-            packed = frames.pack_id(stream_id)
-            opening = frames.frame_opening(frames.HEADERS, frames.END_HEADERS, len(block))
-            ending = frames.frame_opening(frames.DATA, frames.END_STREAM, size)
-            self.write(b"%b%b%b%b%b%b" % (opening, packed, block, ending, packed, body))
-        else:
-            self.write(frames.header_frames(stream_id, block, most, ends=False))
-            stream.unsent = body
-            send_body(self, stream)
+            head = frames.pack_head(length << 8 | frames.HEADERS, frames.END_HEADERS, stream_id)
+            part = frames.pack_head(size << 8 | frames.DATA, frames.END_STREAM, stream_id)
+            self.write(head + block + part + body)
         return stream, future
 
     def _send_blocked(self) -> None:
@@ -188,19 +185,21 @@ class HTTP2Connection(asyncio.Protocol):
         """Writes at once while one exchange runs. With more, it joins what the streams send in one
         turn of the loop, because each write costs a system call or a TLS record: answers that
         arrive together wake users that send their next requests together."""
-        self.counters.bytes_sent += len(data)
         if self._out:
             self._out.append(data)
         elif len(self.streams) > 1 or self._answers > 1:
             self._out.append(data)
             self._call_soon(self._flush)
         elif self.transport is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            self.counters.bytes_sent += len(data)
             self.transport.write(data)
 
     def _flush(self) -> None:
         out, self._out = self._out, []
         if self.transport is not None and out:  # pyright: ignore[reportUnnecessaryComparison]
-            self.transport.write(b"".join(out))
+            data = b"".join(out)
+            self.counters.bytes_sent += len(data)
+            self.transport.write(data)
 
     # Received frames.
 
@@ -211,35 +210,67 @@ class HTTP2Connection(asyncio.Protocol):
         if self._rest:
             data = self._rest + data
         position, size = 0, len(data)
-        read_head = frames.read_head
+        read_head, streams = frames.read_head, self.streams
         while size - position >= frames.HEAD_BYTES:
             word, flags, stream_id = read_head(data, position)
-            stream_id &= frames.LARGEST_STREAM
             start = position + frames.HEAD_BYTES
-            end = start + (word >> 8)
+            length = word >> 8
+            end = start + length
             if not self._greeted and not self._greets(data):
                 return
-            if end - start > frames.SMALLEST_MAX_FRAME:
+            if length > frames.SMALLEST_MAX_FRAME:
                 self._break(frames.FRAME_SIZE_ERROR, "a frame larger than allowed")
                 return
             if end > size:
                 break
-            kind = word & 0xFF
             position = end
-            if self._block is not None:
-                self._continued(kind, flags, stream_id, data[start:end], now)
-            elif kind == frames.HEADERS:
-                if flags & _SIMPLE == frames.END_HEADERS:
-                    self._head(stream_id, flags, data[start:end], now)
-                else:
-                    self._headers(flags, stream_id, data[start:end], now)
-            elif kind == frames.DATA:
-                self._data(flags, stream_id, data[start:end], now)
-            else:
-                self._control(kind, flags, stream_id, data[start:end])
+            stream = streams.get(stream_id)
+            if stream is not None and self._block is None:
+                # What most answers consist of, without the calls that other frames need.
+                what, head = (word & 0xFF) << 8 | flags, stream.head
+                if head is None:
+                    known = self._table.blocks.get(data[start:end]) if what == _HEAD else None
+                    if known is not None and known[0].final is not None:
+                        stream.head, stream.first_byte = known[0].final, now
+                        self._table = known[1]
+                        continue
+                elif what == _TRAILERS:
+                    known = self._table.blocks.get(data[start:end])
+                    if known is not None and known[0].is_trailer:
+                        stream.trailers = known[0].pairs
+                        self._table = known[1]
+                        self._deliver(stream, now)
+                        continue
+                elif stream.size or stream.listener is not None:
+                    # `_data` adds to what there is, or hands it on.
+                    pass
+                elif what == _WHOLE_BODY and length == head.length:
+                    self._consumed += length
+                    self._complete(stream, head, data[start:end], now)
+                    continue
+                elif what == _FIRST_PART:
+                    self._consumed += length
+                    stream.parts.append(data[start:end])
+                    stream.size = length
+                    continue
+            self._frame(word & 0xFF, flags, stream_id, data[start:end], now)
             if self.transport is None:  # pyright: ignore[reportUnnecessaryComparison]
                 return
         self._rest = data[position:] if position < size else b""
+        if self._consumed > frames.WINDOW >> 1:
+            self.write(frames.window_update(0, self._consumed))
+            self._consumed = 0
+
+    def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
+        stream_id &= frames.LARGEST_STREAM
+        if self._block is not None:
+            self._continued(kind, flags, stream_id, payload, now)
+        elif kind == frames.HEADERS:
+            self._headers(flags, stream_id, payload, now)
+        elif kind == frames.DATA:
+            self._data(flags, stream_id, payload, now)
+        else:
+            self._control(kind, flags, stream_id, payload)
 
     def _greets(self, data: bytes) -> bool:
         """Whether the first frame is SETTINGS, as it must be (RFC 9113, 3.4)."""
@@ -308,9 +339,6 @@ class HTTP2Connection(asyncio.Protocol):
 
     def _data(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
         self._consumed += len(payload)
-        if self._consumed > frames.WINDOW >> 1:
-            self.write(frames.window_update(0, self._consumed))
-            self._consumed = 0
         if flags & frames.PADDED:
             bare = frames.without_padding(payload, flags)
             if bare is None:
@@ -327,9 +355,8 @@ class HTTP2Connection(asyncio.Protocol):
         else:
             stream.parts.append(payload)
             stream.size += len(payload)
-            most_bytes = self.shared.most_bytes
-            if stream.size > most_bytes:
-                stream.fail(f"response larger than {most_bytes >> 20} MiB", now)
+            if stream.size > self.shared.most_bytes:
+                stream.fail(f"response larger than {self.shared.most_bytes >> 20} MiB", now)
             elif flags & frames.END_STREAM:
                 self._deliver(stream, now)
 
@@ -369,30 +396,10 @@ class HTTP2Connection(asyncio.Protocol):
             self._break(frames.PROTOCOL_ERROR, "a frame that is not allowed here")
 
     def _settings(self, payload: bytes) -> None:
-        for name, value in frames.read_settings(payload):
-            if name == frames.MAX_CONCURRENT_STREAMS:
-                self.most_streams = value
-            elif name == frames.INITIAL_WINDOW_SIZE:
-                # Open streams get the difference, which may make their window negative.
-                largest = value
-                for stream in self.streams.values():
-                    stream.window += value - self.first_window
-                    largest = max(largest, stream.window)
-                if largest > frames.LARGEST_WINDOW:
-                    self._break(frames.FLOW_CONTROL_ERROR, "a window larger than allowed")
-                    return
-                self.first_window = value
-            elif name == frames.MAX_FRAME_SIZE:
-                if not frames.SMALLEST_MAX_FRAME <= value <= frames.LARGEST_MAX_FRAME:
-                    self._break(frames.PROTOCOL_ERROR, "a frame size that is not allowed")
-                    return
-                self.most_frame = value
-            elif name == frames.ENABLE_PUSH and value:
-                self._break(frames.PROTOCOL_ERROR, "a server that announces pushes")
-                return
-            elif name == frames.HEADER_TABLE_SIZE and value < frames.FIRST_TABLE_BYTES:
-                # We add nothing to that table, but the peer waits for our word (RFC 7541, 4.2).
-                self._shrinks = True
+        fault = apply_settings(self, payload)
+        if fault is not None:
+            self._break(*fault)
+            return
         self.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
         self._send_blocked()
         self._wake()
@@ -429,9 +436,8 @@ class HTTP2Connection(asyncio.Protocol):
         if code == frames.REFUSED_STREAM:
             stream.leave(Refused(reason, started=stream.started, ended=self.received_at))
         else:
-            self.counters.failed += stream.leave(
-                TransportError(reason, started=stream.started, ended=self.received_at)
-            )
+            error = TransportError(reason, started=stream.started, ended=self.received_at)
+            self.counters.failed += stream.leave(error)
 
     def _goaway(self, payload: bytes) -> None:
         last_id, code = frames.read_goaway(payload)
@@ -447,21 +453,24 @@ class HTTP2Connection(asyncio.Protocol):
     # Ends of streams.
 
     def _deliver(self, stream: Stream, now: float) -> None:
-        head, future = stream.head, stream.future
+        head = stream.head
         assert head is not None
-        assert future is not None
         parts = stream.parts
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         if head.length >= 0 and head.length != len(body) and not stream.may_differ:
             self._malformed(stream, now)
             return
+        self._complete(stream, head, body, now)
+
+    def _complete(self, stream: Stream, head: ResponseHead, body: bytes, now: float) -> None:
+        """Gives a call its answer."""
         response = HTTP2Response(
             head.status, head, body, stream.source, stream.started, stream.first_byte, now
         )
         if stream.trailers:
             response.raw_trailers = stream.trailers
         try:
-            future.set_result(response)
+            cast("asyncio.Future[HTTP2Response]", stream.future).set_result(response)
         except InvalidStateError:
             # Cancelled a moment ago: the waiting task has not run yet, and will leave this stream
             # in `abandon`.
@@ -471,9 +480,14 @@ class HTTP2Connection(asyncio.Protocol):
         if stream.unsent or (stream.listener is not None and not stream.ends):
             # The peer answered without reading all of the body (RFC 9113, 8.1).
             self.write(frames.reset(stream.id, frames.CANCEL))
-        self._drop(stream)
+        del self.streams[stream.id]
         stream.rest()
-        self._close_if_done()
+        if self.blocked:
+            self.blocked.pop(stream.id, None)
+        if self.waiting:
+            self._wake()
+        if self.draining:
+            self._close_if_done()
 
     def _malformed(self, stream: Stream, now: float) -> None:
         stream.fail("malformed response", now, frames.PROTOCOL_ERROR)
@@ -538,9 +552,8 @@ class HTTP2Connection(asyncio.Protocol):
         now = perf_counter()
         for stream in tuple(self.streams.values()):
             del self.streams[stream.id]
-            self.counters.failed += stream.leave(
-                TransportError(reason, started=stream.started, ended=now)
-            )
+            error = TransportError(reason, started=stream.started, ended=now)
+            self.counters.failed += stream.leave(error)
         self.blocked.clear()
         self.close()
         self.transport = cast("asyncio.Transport", None)
@@ -558,9 +571,8 @@ class HTTP2Connection(asyncio.Protocol):
             reason = self._reason or ("" if exc is None else reason_of(exc))
             if begun or self._reason:
                 reason = reason or "response cut off"
-                self.counters.failed += stream.leave(
-                    TransportError(reason, started=stream.started, ended=now)
-                )
+                error = TransportError(reason, started=stream.started, ended=now)
+                self.counters.failed += stream.leave(error)
             else:
                 reason = reason or "connection closed before a response"
                 # Counted by the client: as a failure, or as a reconnect if it tries again.

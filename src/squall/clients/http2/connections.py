@@ -68,11 +68,13 @@ class HTTP2Shared:
 class Connector:
     """Gets connections for the calls of one user."""
 
-    __slots__ = ("_http2", "_place", "_vu_index", "open")
+    __slots__ = ("_http2", "_known", "_place", "_vu_index", "open")
 
     def __init__(self, http2: HTTP2Shared, vu_index: int) -> None:
         self._http2 = http2
         self._vu_index = vu_index
+        # What the last plain call used; one that drains is not in `open` any more.
+        self._known: HTTP2Connection | None = None
         self.open = http2.connections or OpenConnections()
         # Users that share take the places of a connection in the order in which they came.
         self._place = http2.users // http2.shared.streams if http2.connections else 0
@@ -80,10 +82,12 @@ class Connector:
 
     def free(self, url: PreparedURL) -> HTTP2Connection | None:
         """An open connection for a plain get, if it may open a stream at once."""
-        if url.lane is None:
-            return None
-        conn = self.open.by_key.get((url.lane, self._place))
-        return conn if conn is not None and not conn.is_full else None
+        conn, lane = self._known, url.lane
+        if conn is None or conn.draining or conn.origin is not lane:
+            conn = None if lane is None else self.open.by_key.get((lane, self._place))
+            self._known = conn
+        # `is_full`, without the call.
+        return None if conn is None or len(conn.streams) >= conn.most_streams else conn
 
     async def get(
         self, origin: Origin, timeout_s: float, spent_s: float

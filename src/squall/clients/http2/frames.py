@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from functools import lru_cache
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD_BYTES = 9
@@ -40,7 +39,7 @@ LARGEST_STREAM = (1 << 31) - 1
 
 read_head = struct.Struct(">IBI").unpack_from
 pack_id = struct.Struct(">I").pack
-_pack_head = struct.Struct(">IBI").pack
+pack_head = struct.Struct(">IBI").pack
 _pack_setting = struct.Struct(">HI").pack
 _read_setting = struct.Struct(">HI").iter_unpack
 _read_two = struct.Struct(">II").unpack_from
@@ -51,13 +50,7 @@ def error_name(code: int) -> str:
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    return _pack_head(len(payload) << 8 | kind, flags, stream_id) + payload
-
-
-@lru_cache(1024)
-def frame_opening(kind: int, flags: int, length: int) -> bytes:
-    """The first five bytes of a frame: all that stands before the id of its stream."""
-    return _pack_head(length << 8 | kind, flags, 0)[:5]
+    return pack_head(len(payload) << 8 | kind, flags, stream_id) + payload
 
 
 def header_frames(stream_id: int, block: bytes, limit: int, *, ends: bool) -> bytes:

@@ -41,19 +41,21 @@ class HeaderError(ValueError):
 
 class HeaderBlock:
     """What a block means. `head` is None if it cannot begin a response, `is_trailer` says whether
-    it can end one."""
+    it can end one. `final` is the head unless it is that of an interim response."""
 
-    __slots__ = ("head", "is_trailer", "pairs", "status")
+    __slots__ = ("final", "head", "is_trailer", "pairs", "status")
 
     def __init__(self, pairs: tuple[Pair, ...]) -> None:
         self.pairs = pairs
         self.status = 0
         self.head: ResponseHead | None = None
+        self.final: ResponseHead | None = None
         plain = all(_is_plain(name, value) for name, value in pairs[1:])
         self.is_trailer = plain and (not pairs or _is_plain(*pairs[0]))
         if plain and pairs and pairs[0][0] == b":status" and _is_status(pairs[0][1]):
             self.status = int(pairs[0][1])
             self.head = _response_head(self.status, pairs[1:])
+            self.final = self.head if self.status >= 200 else None
 
 
 class TableState:

@@ -9,6 +9,7 @@ import pytest
 
 from squall.api.errors import TransportError
 from squall.api.http import HTTPResponse, ResponseHead
+from squall.api.protocols.browser import PageResult
 from squall.api.results import CustomResult
 from squall.api.workflow import VU, Workflow
 from squall.clients.http import HTTPShared
@@ -24,13 +25,17 @@ class Scene:
 
     def __init__(self, protocol: str = "http", *, is_open: bool = False) -> None:
         self.samples: list[ErrorSample] = []
+        # As a client is told of them, such as one that takes pictures.
+        self.failed_steps: list[str] = []
         http = HTTPShared()
         recorder = Recorder("W", 0, is_open=is_open, http=http, on_error=self.samples.append)
         self.failures = StepFailures(recorder, {"home": "shop.py:7 in home"})
         self.row: Row = recorder.add_row("home", protocol, [(200, 399)], planned=True)
 
     def fail(self, error: BaseException, last: Any = None, planned: float = 0.0) -> None:
-        client: Any = SimpleNamespace(last_exchange=lambda: last, on_step_failed=None)
+        client: Any = SimpleNamespace(
+            last_exchange=lambda: last, on_step_failed=self.failed_steps.append
+        )
         self.row.begin()
         self.failures.step_failed(self.row, error, client, planned)
 
@@ -130,6 +135,20 @@ def test_the_location_of_a_failure_is_made_once(monkeypatch: pytest.MonkeyPatch)
     assert [sample.location for sample in scene.samples] == [
         f"shop.py:{line} in home" for line in lines
     ]
+
+
+def test_a_client_that_asked_for_it_learns_which_steps_failed() -> None:
+    scene = Scene("browser")
+    told: Any = SimpleNamespace(
+        last_exchange=lambda: None, on_step_failed=scene.failed_steps.append
+    )
+    source: Any = SimpleNamespace(address="http://127.0.0.1/", operation="OPEN")
+    for error in ("", "404 Not Found"):
+        page = PageResult(source, 1.0, 2.0, 2.0, error=error)
+        assert scene.failures.custom(scene.row, page, told, 0.0) is not bool(error)
+    assert scene.failed_steps == ["home"]
+    scene.fail(raised(ValueError("no")))
+    assert scene.failed_steps == ["home", "home"]
 
 
 def test_a_failure_has_the_latency_of_the_last_exchange() -> None:

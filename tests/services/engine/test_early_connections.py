@@ -35,6 +35,18 @@ class Shop(Workflow):
         return await self.client.http.get(url)
 
 
+class TwoServers(Workflow):
+    """A workflow whose users may begin with either server."""
+
+    @step(weight=1)
+    async def home(self, url: URL = "/") -> HTTPResponse:
+        return await self.client.http.get(url)
+
+    @step(weight=1)
+    async def other(self, url: URL = "http://127.0.0.1:9/") -> HTTPResponse:
+        return await self.client.http.get(url)
+
+
 class Target:
     """Counts connections and requests, and answers everything."""
 
@@ -63,15 +75,18 @@ async def target() -> AsyncIterator[Target]:
 
 
 class Run:
-    """One share of `Shop`, and its reports."""
+    """One share of a workflow, and its reports."""
 
-    def __init__(self, port: int, profile: Profile = CLOSED) -> None:
+    def __init__(
+        self, port: int, profile: Profile = CLOSED, workflow: type[Workflow] = Shop
+    ) -> None:
+        name = workflow.__name__
         options = RunOptions(file="shop.py", host=f"http://127.0.0.1:{port}")
-        program = build_program([Shop], "shop.py", Path(), options)
+        program = build_program([workflow], "shop.py", Path(), options)
         spec = ShareSpec(
-            workflow="Shop", share=0, shares=1, profile=profile, users=USERS, users_max=USERS
+            workflow=name, share=0, shares=1, profile=profile, users=USERS, users_max=USERS
         )
-        self.http = http_shared(program.plans["Shop"], options, Path())
+        self.http = http_shared(program.plans[name], options, Path())
         self.reports: list[WindowReport] = []
         self.share = Share(
             program, spec, self.http, on_report=self.reports.append, on_error=lambda error: None
@@ -145,3 +160,13 @@ async def test_a_few_users_connect_with_their_first_request() -> None:
         assert run.http.counters.connections == 0
         await run.load()
         assert served.connections == USERS
+
+
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("crowd")
+async def test_users_that_may_begin_with_another_server_do_not_connect_early() -> None:
+    async with target() as served:
+        run = Run(served.port, workflow=TwoServers)
+        await run.share.prepare()
+        assert run.http.counters.connections == 0
+        await run.load()

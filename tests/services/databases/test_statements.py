@@ -31,6 +31,7 @@ async def test_rows_columns_times_and_sizes_come_with_the_answer(database: SQLDa
     assert first.timings.connect_s > 0 and first.prepare_s > 0
     assert (second.timings.connect_s, second.prepare_s) == (0, 0)
     assert user.counters.connections == 1
+    assert user.counters.bytes_sent == first.bytes_sent + second.bytes_sent
 
 
 @on_uvloop

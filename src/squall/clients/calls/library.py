@@ -265,9 +265,9 @@ class LibraryCalls(Generic[L]):
             return None
         return None if free.is_closed or free.arrivals.is_lost else free
 
-    def begin(self, held: LibraryConnection[L]) -> None:
-        """Begins a call on an idle connection. When its time is up, the connection is aborted, and
-        the library must raise because of that."""
+    def begin(self, held: LibraryConnection[L], sent: int) -> None:
+        """Begins a call with a payload of `sent` bytes on an idle connection. When its time is up,
+        the connection is aborted, and the library must raise because of that."""
         http = self.http
         held.started = started = perf_counter()
         if started > http.limit[0] and not self.shared.allows(started):
@@ -277,7 +277,9 @@ class LibraryCalls(Generic[L]):
         held.future = held
         held.connect_s = 0.0
         held.arrivals.first = 0.0
-        self.counters.sent += 1
+        counters = self.counters
+        counters.sent += 1
+        counters.bytes_sent += sent
 
     def finish(self, held: LibraryConnection[L], response: Any) -> None:
         """Ends a call that was answered."""

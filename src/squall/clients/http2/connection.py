@@ -4,11 +4,9 @@ Stamps are taken when bytes arrive, not when the waiting task runs. A fault of o
 a malformed head, a timeout) ends that stream. A fault of the framing or of the header table ends
 the connection, and every open stream fails with its reason.
 
-Invariants: a stream is in `streams` exactly as long as its id may still get frames that matter.
-The connection window, in which the server sends, is refilled once more than half of it is used
-(`_consumed`). A stream's window is larger than any response may be, so it needs no refill, except
-where a listener reads a body that may have no end. No frame of a request's body exceeds the window
-of its stream or of the connection.
+Invariants: a stream is in `streams` as long as its id may get frames that matter. The connection
+window is refilled when half of it is used (`_consumed`). A stream's window holds any response, so
+only a listener's, whose body may have no end, is refilled. No frame of a body exceeds a window.
 """
 
 from __future__ import annotations
@@ -182,9 +180,8 @@ class HTTP2Connection(asyncio.Protocol):
             send_body(self, stream)
 
     def write(self, data: bytes) -> None:
-        """Writes at once while one exchange runs. With more, it joins what the streams send in one
-        turn of the loop, because each write costs a system call or a TLS record: answers that
-        arrive together wake users that send their next requests together."""
+        """Joins the writes of one turn of the loop, if several exchanges run: each costs a system
+        call or a TLS record."""
         if self._out:
             self._out.append(data)
         elif len(self.streams) > 1 or self._answers > 1:

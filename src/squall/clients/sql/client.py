@@ -54,7 +54,7 @@ class SQLClient:
             calls, text = self._calls, sql.text
             held = calls.idle(url)
             if held is not None and (known := held.connection.statements.get(text)) is not None:
-                calls.begin(held)
+                calls.begin(held, len(text))
                 arrivals = held.arrivals
                 received, started = arrivals.received, held.started
                 try:

@@ -38,7 +38,7 @@ START_TIMEOUT_S = 20.0
 Row = tuple[str, float, float | None, float]
 
 
-def rows(seconds: float, rounds: int = 3) -> list[Row]:
+def rows(seconds: float, rounds: int) -> list[Row]:
     """(Name, our messages per second of CPU time, those of the library, bar)."""
     found: list[Row] = []
     with _urls() as urls:
@@ -190,6 +190,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--bare", nargs=3, metavar=("NAME", "URL", "SECONDS"))
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     if options.bare:
         import uvloop
@@ -197,5 +198,5 @@ if __name__ == "__main__":
         name, url, seconds = options.bare
         print(uvloop.run(_bare(name, url, float(seconds))))
     else:
-        for row in rows(options.seconds):
+        for row in rows(options.seconds, options.rounds):
             print(f"{row[0]:<32}{row[1]:>10.0f}{row[2]:>10.0f}{row[1] / (row[2] or 1):>8.2f}")

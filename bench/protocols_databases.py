@@ -34,10 +34,9 @@ NAMES = {"postgres": "PostgreSQL", "mysql": "MySQL", "mongodb": "MongoDB"}
 Row = tuple[str, float, float | None, float]
 
 
-def rows(seconds: float) -> list[Row]:
+def rows(seconds: float, rounds: int) -> list[Row]:
     """(Name, our operations per second of CPU time, those of the peer, bar)."""
     whole = max(round(seconds), 1)
-    rounds = ROUNDS if seconds > 1 else 1
     found: list[Row] = []
     with _postgres() as postgres, _mariadb() as mysql, _mongodb() as mongodb:
         peers: list[tuple[str, str, str, Callable[[], float], float]] = [
@@ -144,13 +143,14 @@ def _serve_mongodb() -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--mongodb", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.mongodb:
         _serve_mongodb()
     else:
         began = time.perf_counter()
-        for name, ours, peer, bar in rows(options.seconds):
+        for name, ours, peer, bar in rows(options.seconds, options.rounds):
             ratio = ours / peer if peer else 0.0
             print(f"{name:<32}{ours:>10.0f}{peer or 0:>10.0f}{ratio:>8.2f}{bar:>8.2f}")
         print(f"{time.perf_counter() - began:.0f} s")

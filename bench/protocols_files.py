@@ -52,7 +52,7 @@ class Ports(NamedTuple):
     http: int
 
 
-def rows(seconds: float) -> list[Row]:
+def rows(seconds: float, rounds: int) -> list[Row]:
     """(Name, our operations per second of CPU time, those of the peer, bar)."""
     whole = max(round(seconds), 1)
     found: list[Row] = []
@@ -60,8 +60,7 @@ def rows(seconds: float) -> list[Row]:
         for name, shown in NAMES.items():
             port = {"Smtp": ports.smtp, "Ftp": ports.ftp}.get(name, ports.ssh)
             # Each round has both, one after the other: they had the same machine.
-            rounds = range(ROUNDS if seconds > 1 else 1)
-            pairs = [(_ours(name, port, whole), _bare(name, port, whole)) for _ in rounds]
+            pairs = [(_ours(name, port, whole), _bare(name, port, whole)) for _ in range(rounds)]
             ours = median(pair[0] for pair in pairs)
             ratio = median(pair[0] / pair[1] for pair in pairs)
             found.append((shown, ours, ours / ratio, BAR))
@@ -301,10 +300,11 @@ def main() -> int:
         return 0
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--check", action="store_true", help="exit code 1 if a bar is missed")
     options = parser.parse_args()
     holds = True
-    for name, ours, peer, bar in rows(options.seconds):
+    for name, ours, peer, bar in rows(options.seconds, options.rounds):
         value = ours / peer if peer else ours
         peers = f"{peer:10,.0f}  {value:6.2f}" if peer else f"{'':18}"
         print(f"{name:32} {ours:10,.1f} {peers}  bar {bar:.2f}")

@@ -42,10 +42,9 @@ class Ports(NamedTuple):
     echo: int
 
 
-def rows(seconds: float) -> list[Row]:
+def rows(seconds: float, rounds: int) -> list[Row]:
     """(Name, our operations per second of CPU time, those of the peer, bar)."""
     whole = max(round(seconds), 1)
-    rounds = ROUNDS if seconds > 1 else 1
     found: list[Row] = []
     with _running() as (ports, client):
         peers: dict[str, Callable[[], float]] = {
@@ -167,12 +166,13 @@ async def _echo(port: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--echo", type=int, help="serve echoes on this port")
     options = parser.parse_args()
     if options.echo:
         uvloop.run(_echo(options.echo))
         return
-    for name, ours, peer, bar in rows(options.seconds):
+    for name, ours, peer, bar in rows(options.seconds, options.rounds):
         assert peer is not None
         print(f"{name:<20}{ours:>10.0f}{peer:>10.0f}{ours / peer:>8.2f}{bar:>8.2f}")
 
